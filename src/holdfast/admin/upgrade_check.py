@@ -26,6 +26,7 @@ from holdfast.graph.job_graph import Graph
 from holdfast.graph.parts import is_in_parts
 from holdfast.graph.validate import check, check_places
 from holdfast.ids import EpochId, epochs_told
+from holdfast.runtime.doors.channel_source import doors_of
 from holdfast.runtime.epoch.program import state_layouts
 from holdfast.runtime.epoch.publisher import left_behind
 from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
@@ -290,7 +291,7 @@ def _plans(
     shape = PlanShape(tuple(node.uid for node in graph.sources), code, shards)
     next_epoch = EpochId(view.last_epoch + 1)
     try:
-        recorded = recorded_plans(chain, view, shape, shown={})
+        recorded = recorded_plans(chain, view, shape, shown={}, doors=doors_of(graph.sources))
         written = Plans(chain.storage).newest(next_epoch)
     except RestoreError as problem:
         return Finding("job", "plans", "refused"), [str(problem)]

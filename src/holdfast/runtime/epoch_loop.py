@@ -23,6 +23,7 @@ from holdfast.connectors.contract import Mark
 from holdfast.errors import DefinitionError, RestoreError
 from holdfast.graph.fingerprint import fingerprint
 from holdfast.ids import NO_EPOCH, shard_ranges
+from holdfast.runtime.doors.channel_source import doors_of
 from holdfast.runtime.epoch.acknowledgements import Acknowledgements
 from holdfast.runtime.epoch.admission import Admission
 from holdfast.runtime.epoch.combining import Combining
@@ -509,7 +510,9 @@ def _planner_after(
     tables = declared_tables(graph.lookups, context.program.tables)
     columns = {uid: table.columns for uid, table in tables.items()}
     shape = PlanShape(uids, fingerprint(graph), shards, context.settings.max_rows_per_epoch, columns)
-    recorded = recorded_plans(context.checkpoint.chain, view, shape, shown, context.monitor.say)
+    recorded = recorded_plans(
+        context.checkpoint.chain, view, shape, shown, context.monitor.say, doors_of(graph.sources)
+    )
     return Planner(context, view, shape, recorded, tables_of(context, view))
 
 

@@ -62,6 +62,17 @@ def newest_term(storage: Storage) -> TermRecord | None:
     return unseal("term", TermRecord, storage.get(name), name)
 
 
+def first_claimed_after(storage: Storage, term: int) -> int | None:
+    """When the first term after this one was claimed, in ms since 1970, of those whose records are there.
+    None: there is none."""
+    later = sorted(n for entry in storage.list(names.TERMS) if (n := names.number_of(entry.name) or 0) > term)
+    for number in later[:1]:
+        with suppress(CorruptionError, ObjectMissing):
+            name = names.term(number)
+            return unseal("term", TermRecord, storage.get(name), name).claimed_ms
+    return None
+
+
 def is_superseded(storage: Storage, term: int) -> bool:
     """Whether a newer term than this one was claimed; from names alone."""
     return names.highest(storage, names.TERMS) > term

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint.store.records import Json
 from holdfast.errors import DefinitionError, HoldfastError, RestoreError
+from holdfast.graph.job_graph import SourceNode
 from holdfast.runtime.doors.door_reader import DoorReader, newest_columns, refuse_other_columns
 from holdfast.state.encoding.types import parse_schema
 from holdfast.storage.urls import open_storage
@@ -50,3 +51,8 @@ class ChannelSource:
     def reader(self, notes: Sequence[Json]) -> DoorReader:
         """`notes`: the identity of the checkpoint that is read."""
         return DoorReader(self.channel, self.url, parse_schema(self.schema), *notes[-1:])
+
+
+def doors_of(sources: Iterable[SourceNode]) -> dict[str, DoorReader]:
+    """The channels among sources, to look at what their senders have done since they were read."""
+    return {node.uid: node.source.reader([]) for node in sources if isinstance(node.source, ChannelSource)}

@@ -11,6 +11,7 @@ epoch it is.
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Iterator
@@ -139,7 +140,7 @@ class _FileReader:
             ) from cause
         return ChannelRows(asked.url, (), self._columns, asked.channel, REMEDY).in_columns(rows)
 
-    def _files(self, door: DoorReader, channel: Channel, after: int, through: int) -> list[InputPartition]:
+    def _files(self, door: DoorReader, channel: Channel, after: int, through: float) -> list[InputPartition]:
         """The files of epochs after `after` up to `through`. InputVanished: some were let go. RetryableError:
         some are computed again."""
         if self._asked.fail_on_data_loss and after < channel.released:
@@ -160,14 +161,14 @@ class _FileReader:
 
 
 class ChannelBatchReader(_FileReader, DataSourceReader):
-    """All epochs that are held, or some of them."""
+    """All epochs that are held, or some of them: a read that would lack one of these is refused."""
 
     def partitions(self) -> list[InputPartition]:
         asked, door = self._asked, self._asked.door()
         read_job(open_storage(asked.url))
         channel = door.held()
         after = channel.released if asked.first is None else asked.first - 1
-        return self._files(door, channel, after, channel.through if asked.last is None else asked.last)
+        return self._files(door, channel, after, math.inf if asked.last is None else asked.last)
 
 
 class ChannelStreamReader(_FileReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

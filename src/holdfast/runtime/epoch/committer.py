@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from holdfast.checkpoint.chain.barriers import begun_barrier
+from holdfast.checkpoint.chain.barriers import begun_barrier, ending_of_barrier
 from holdfast.checkpoint.chain.commits import Adopted, Committed, Preceded
 from holdfast.checkpoint.chain.fellows import Met, met
 from holdfast.checkpoint.chain.live_files import is_outdated, with_lists
@@ -326,20 +326,23 @@ class Committer:
         return self._record(outcomes)
 
     def _ended_at_barrier(self) -> bool:
-        """Whether a member of the set has carried a barrier at which the runs of all parts end: then this one
-        ends there, too, and sinks show nothing that comes after it."""
+        """Whether a member of the set has carried a barrier at which the runs of all parts end, and which is
+        under way: then this one ends there, too, and sinks show nothing that comes after it. A stop that was
+        given up ends no run that begins after it."""
         root, barriers = self._context.root, self.view.barriers
         if self._replica is None or root is None or not barriers or barriers[-1].number <= self._harmless:
             return False
+        number = barriers[-1].number
         try:
             ours = self._checkpoint.chain.record(barriers[-1].commit).run == self._context.run
-            over = ours and begun_barrier(root, barriers[-1].number).ends
+            ends = ours and begun_barrier(root, number).ends
+            over = ends and ending_of_barrier(root, number) is None
         except (CorruptionError, ObjectMissing):
             over = False
         if over:
             self._context.wishes.stopping.set()
         else:
-            self._harmless = barriers[-1].number
+            self._harmless = number
         return over
 
     def _is_over(self) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.plans import (
@@ -24,10 +26,11 @@ from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Json, PlanRecord
 from holdfast.connectors.contract import Mark
-from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing, RestoreError
+from holdfast.errors import CorruptionError, HoldfastError, ObjectMissing, RestoreError, RetryableError
 from holdfast.ids import EpochId, PlanAttempt
+from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.leader_context import AdoptedOther
-from holdfast.runtime.parts.channel_source import Position
+from holdfast.runtime.parts.channel_source import OpenChannel, Position
 
 PLANS_AHEAD_MAX = 1_000
 """How many recorded plans a recovery follows at most, beyond those that a rewind has to replay."""
@@ -59,6 +62,7 @@ def recorded_plans(
     shape: PlanShape,
     shown: Mapping[str, Mark],
     say: Callable[[str], None] = lambda text: None,
+    doors: Mapping[str, OpenChannel] = MappingProxyType({}),
 ) -> deque[Recorded]:
     """The plans after the view, in order, for as long as each reads on from where the one before ended.
 
@@ -66,7 +70,9 @@ def recorded_plans(
     Exactly the slices that those epochs had are read again, whatever else has changed. RestoreError where
     that cannot be done. A plan that no sink can show anything of is followed only as it is, and only if it is
     not too large by now; unless a user has given up a part of it: then its slices are read in any case.
-    `shown`: what the sinks themselves say that they show. AdoptedOther: the chain has gone on since the view.
+    `shown`: what the sinks themselves say that they show. `doors`: the channels that are read of senders that
+    wait for no reader, and may have computed again what a plan names. AdoptedOther: the chain has gone on
+    since the view.
     """
     positions: dict[str, Json] = {uid: view.positions.get(uid) for uid in shape.sources}
     plans, clock_ms = Plans(chain.storage), view.clock_ms
@@ -91,6 +97,11 @@ def recorded_plans(
             parallelism=shape.parallelism,
         )
         other_tables = _other_tables(plan, shape.tables)
+        replaced = _replaced(plan, doors)
+        if replaced is not None and epoch <= replayed.through and not replaced.is_there:
+            raise replayed.refusal(
+                epoch, f"{replaced.sender} has computed again what it read of {replaced.uid!r}"
+            )
         if other_tables and epoch <= replayed.through:
             raise replayed.refusal(epoch, other_tables)
         obstacle = obstacle or other_tables
@@ -99,7 +110,7 @@ def recorded_plans(
             # Its event time may follow from rows that the plans before it do not read, or from what a leader
             # observed of them whose epoch was not committed.
             strayed = plan.after not in ("", place_of(positions)) or not stand.leads_to(plan)
-            strayed = strayed or _reads_asked(plan, view.asked)
+            strayed = strayed or _reads_asked(plan, view.asked) or replaced is not None
             if not gives_up(plan) and (obstacle or _too_large(plan, shape.max_rows) or late or strayed):
                 break
             # Planned from the sources, it would read again what a user has given up.
@@ -229,6 +240,25 @@ def _reads_asked(plan: PlanRecord, asked: Mapping[str, tuple[int, int]]) -> bool
         for uid, part in plan.slices.items()
         if uid in asked
     )
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """What a plan reads of channel `uid`, some of which `sender` has computed again since, or is to.
+    `is_there`: whether it can be read all the same."""
+
+    uid: str
+    sender: str
+    is_there: bool
+
+
+def _replaced(plan: PlanRecord, doors: Mapping[str, OpenChannel]) -> _Replaced | None:
+    for uid, part in plan.slices.items():
+        # A sender that cannot be asked now is met again where the epoch reads.
+        with suppress(RetryableError):
+            if not part.skipped and uid in doors and doors[uid].replaced(slice_of(part)):
+                return _Replaced(uid, doors[uid].sender, doors[uid].is_there(slice_of(part)))
+    return None
 
 
 def _other_tables(plan: PlanRecord, tables: Mapping[str, str]) -> str | None:

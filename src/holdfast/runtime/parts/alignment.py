@@ -14,8 +14,7 @@ Always true: a barrier whose process has died holds no part for longer than it w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 
 from holdfast.checkpoint.chain.barriers import (
     BarrierRecord,
@@ -26,9 +25,10 @@ from holdfast.checkpoint.chain.barriers import (
     end_barrier,
 )
 from holdfast.checkpoint.chain.view import CheckpointView
+from holdfast.checkpoint.store import names
 from holdfast.clock import Clock
 from holdfast.connectors.contract import Json, SourceReader
-from holdfast.errors import CorruptionError, ObjectMissing, StorageError
+from holdfast.errors import CorruptionError, ObjectMissing, StorageError, StorageRefused
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.storage.contract import Storage
 
@@ -53,9 +53,12 @@ class Alignment:
         waits: bool,
         keeps: int,
         part: str = "",
+        begun_again_ms: Callable[[int], int | None] = lambda barrier: None,
     ) -> None:
         """`waits`: nothing is read behind a barrier before all inputs show it. `keeps`: so many complete
-        barriers can be gone back to. `part`: as they name this one."""
+        barriers can be gone back to. `part`: as they name this one. `begun_again_ms`: when the first leader
+        began after the one that carried a barrier; None: not known."""
+        self._begun_again_ms = begun_again_ms
         self._clock, self._waits, self._keeps = clock, waits, keeps
         self._newest = NewestBarrier(root, clock) if root is not None else None
         self._part = part
@@ -69,6 +72,8 @@ class Alignment:
         self._looked: float | None = None
         self.has_looked = root is None
         """Whether it is known which barrier is under way: nothing is to be read before that."""
+        self.unseen = ""
+        """Why that is not known; empty: it is."""
         self._begun: BarrierRecord | None = None
         """The newest barrier that was seen under way, which was since `_seen`."""
         self._seen = 0.0
@@ -141,18 +146,27 @@ class Alignment:
         now, seconds = self._clock.monotonic(), LOOK_SECONDS if self._standing.under_way else IDLE_SECONDS
         if self._looked is None or now - self._looked >= seconds:
             # What cannot be read now is read later: the barrier waits, or is aborted.
-            with suppress(StorageError, ObjectMissing):
+            try:
                 standing = self._given_up_if_left(newest.root, newest.look(), now)
                 if self._keeps and (self._kept is None or standing != self._standing):
                     complete = complete_barriers(newest.root, self._keeps)
                     commits = (record.commits.get(self._part) for record in complete)
                     self._kept = frozenset(commit for commit in commits if commit is not None)
-                self._standing, self._looked, self.has_looked = standing, now, True
+                self._standing, self._looked, self.has_looked, self.unseen = standing, now, True, ""
+            except StorageRefused as refusal:
+                raise StorageRefused(
+                    f"{refusal}; a part has to see whether the job stops at a barrier: it needs the rights "
+                    f"to list, read and write below {names.BARRIERS} in {newest.root.url}"
+                ) from refusal
+            except (StorageError, ObjectMissing) as away:
+                if not self.has_looked:
+                    self.unseen = str(away)
 
     def _given_up_if_left(self, root: Storage, standing: Standing, now: float) -> Standing:
         """The newest barrier, after it was aborted if it should have ended: it would hold this part for good.
-        Counted since this part first saw it, because the clocks of machines differ; by the date where the job
-        stops at it and the part has come to it: a run that ends at it sees it once."""
+        Counted since this part first saw it, because the clocks of machines differ; where the job stops at it
+        and the part has come to it since it was started again, or by the date: a run that ends at it sees it
+        once."""
         if not standing.under_way:
             return standing
         number, why = standing.number, ""
@@ -161,7 +175,10 @@ class Alignment:
                 self._begun, self._seen = begun_barrier(root, number), now
             over = now - self._seen >= self._begun.lasts_seconds
             if self._begun.ends and number == self._carried:
-                over = self._clock.now_ms() >= self._begun.expires_ms
+                now_ms, again_ms = self._clock.now_ms(), self._begun_again_ms(number)
+                over = now_ms >= self._begun.expires_ms
+                if again_ms is not None:
+                    over = over or now_ms - again_ms >= self._begun.lasts_seconds * 1_000
             if over:
                 why = f"it was left behind by {self._begun.by}"
         except CorruptionError as damage:

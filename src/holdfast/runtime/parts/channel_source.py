@@ -24,6 +24,7 @@ from holdfast.checkpoint.chain.history import History, NewestCommit
 from holdfast.checkpoint.chain.plans import Plans
 from holdfast.checkpoint.chain.terms import newest_ending
 from holdfast.checkpoint.chain.view import EMPTY
+from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import Extent, JobRecord, Json, SentFile
 from holdfast.clock import SystemClock
 from holdfast.connectors.contract import Arrived, Pieces, Slice, Waiting
@@ -133,8 +134,7 @@ class OpenChannel:
         return Pieces(len(rows.payloads), slice.rows, partial(read_as, self._as_spark, rows))
 
     def _rows(self, slice: Slice) -> ChannelRows:
-        files = slice.detail["files"]
-        extents = [Extent(object=o, offset=f, length=n, checksum=c) for o, f, n, c in files]
+        extents = _extents(slice)
         payloads = tuple(Payload(checksum=e.checksum, length=e.length, extent=e) for e in extents)
         return ChannelRows(self._history.storage.url, payloads, self._columns, self._channel, self.remedy)
 
@@ -146,6 +146,18 @@ class OpenChannel:
             if file is not None and not is_whole(self._history.storage, file):
                 return file
         return None
+
+    def replaced(self, slice: Slice) -> int | None:
+        """The first epoch of a slice that the sender has computed again since, or is to: its files are in the
+        channel no more, and it was not let go. None: there is none."""
+        channel = self._look()
+        known = {file.extent for file in channel.files}
+        gone = (names.number_of(extent.object) or 0 for extent in _extents(slice) if extent not in known)
+        return next((epoch for epoch in gone if epoch > channel.released), None)
+
+    def is_there(self, slice: Slice) -> bool:
+        """Whether what a slice names can be read, in the channel or not."""
+        return all(_can_be_read(self._history.storage, extent) for extent in _extents(slice))
 
     def arrived(self, slice: Slice) -> Sequence[Arrived]:
         """When the sender planned the epochs of a slice. What was in the channel when it was opened is not
@@ -326,11 +338,19 @@ def next_slice(
 
 def is_whole(storage: Storage, file: SentFile) -> bool:
     """Whether a file of a channel can be read."""
+    return _can_be_read(storage, file.extent)
+
+
+def _can_be_read(storage: Storage, extent: Extent) -> bool:
     try:
-        read_extent(storage, file.extent)
+        read_extent(storage, extent)
     except (CorruptionError, ObjectMissing):
         return False
     return True
+
+
+def _extents(slice: Slice) -> list[Extent]:
+    return [Extent(object=o, offset=f, length=n, checksum=c) for o, f, n, c in slice.detail["files"]]
 
 
 def unread_files(channel: Channel, at: Position) -> list[SentFile]:

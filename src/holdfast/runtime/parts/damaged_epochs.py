@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.store.records import PlanRecord, SentFile
 from holdfast.connectors.contract import SourceReader
-from holdfast.errors import HoldfastError, RestoreError
+from holdfast.errors import HoldfastError, RestoreError, RetryableError
 from holdfast.runtime.epoch.epoch_frames import slice_of
 from holdfast.runtime.parts.channel_source import ChannelReader, OpenChannel, Position
 
@@ -61,6 +61,12 @@ def damaged_epoch(plan: PlanRecord, readers: Mapping[str, SourceReader]) -> Hold
             continue
         file = reader.damaged(slice_of(part))
         if file is None:
+            if epoch := reader.replaced(slice_of(part)):
+                return RetryableError(
+                    f"epoch {epoch} of channel {uid!r} of {reader.sender} was computed again since epoch "
+                    f"{plan.epoch} was planned, whose plan names files that are gone; the next attempt plans "
+                    "it anew, if nothing can have shown it"
+                )
             continue
         if isinstance(reader, ChannelReader):
             begins = Position.of(part.start) <= Position(file.epoch - 1)

@@ -6,11 +6,16 @@ A job that is not in parts has no such edges: there is always room, and no barri
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
 from holdfast.checkpoint.chain.barriers import BARRIERS_RETAINED
 from holdfast.checkpoint.chain.channels import Channels
+from holdfast.checkpoint.chain.commits import Chain
+from holdfast.checkpoint.chain.terms import first_claimed_after
 from holdfast.checkpoint.chain.view import CheckpointView
 from holdfast.connectors.contract import Json, SourceReader
+from holdfast.errors import CorruptionError, ObjectMissing
 from holdfast.graph.guarantees import Guarantee
 from holdfast.runtime.leader_context import LeaderContext
 from holdfast.runtime.parts.alignment import Alignment
@@ -37,8 +42,10 @@ class Edges:
             context.root, view, readers, context.clock,
             waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
             keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
+            begun_again_ms=partial(_begun_again_ms, context.checkpoint.chain, view),
             part=graph.name if graph.whole is None else graph.name.removeprefix(f"{graph.whole.name}."),
         )  # fmt: skip
+        self._says_unseen = False
         self._coordinator = coordinator_of(context)
         self._inlets = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         for uid, inlet in self._inlets.items():
@@ -54,6 +61,12 @@ class Edges:
         if self._coordinator is not None:
             self._coordinator.step()
         barrier = self._alignment.next(positions, epoch)
+        if self._alignment.unseen and not self._says_unseen:
+            self._says_unseen = True
+            self._monitor.say(
+                f"WAITING for the storage of the whole job: {self._alignment.unseen}; nothing is read before "
+                "it is known whether the job stops here, and it is tried again until then"
+            )
         if barrier:
             self._alignment.carry(barrier)
         return barrier
@@ -102,3 +115,12 @@ class Edges:
                     "read; waiting for it"
                 )
         self._monitor.update(channels=told)
+
+
+def _begun_again_ms(chain: Chain, view: CheckpointView, barrier: int) -> int | None:
+    """When the first leader began after the one that carried a barrier, by its own clock. None: not known."""
+    with suppress(CorruptionError, ObjectMissing):
+        for place in view.barriers:
+            if place.number == barrier:
+                return first_claimed_after(chain.storage, chain.record(place.commit).term)
+    return None

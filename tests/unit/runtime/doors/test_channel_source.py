@@ -6,16 +6,30 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
+import holdfast as hf
+from holdfast.admin.upgrade_check import _plans
+from holdfast.checkpoint.chain.channels import answering
+from holdfast.checkpoint.chain.checkpoint import open_checkpoint
+from holdfast.checkpoint.chain.commits import Chain, Committed
 from holdfast.checkpoint.chain.layout import keep_layout
-from holdfast.checkpoint.store.records import LayoutRecord
-from holdfast.connectors.contract import Slice
+from holdfast.checkpoint.chain.plans import Plans
+from holdfast.checkpoint.store.records import CommitRecord, LayoutRecord, PlannedSlice, PlanRecord
+from holdfast.clock import SystemClock
+from holdfast.connectors.contract import Mark, Slice
 from holdfast.errors import DefinitionError, InputVanished, RestoreError, RetryableError
-from holdfast.runtime.doors.channel_source import ChannelSource
+from holdfast.graph.fingerprint import fingerprint
+from holdfast.graph.job_graph import Place, SourceNode
+from holdfast.runtime.doors.channel_source import ChannelSource, doors_of
 from holdfast.runtime.doors.door_reader import DoorReader
+from holdfast.runtime.epoch.recorded_plans import PlanShape, recorded_plans
+from holdfast.runtime.epoch_loop import _planner_after
+from holdfast.runtime.parts.damaged_epochs import damaged_epoch
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.tasks.task_output import pack_rows
-from tests.unit.runtime.parts.channel_kit import CHANNEL, Producer, door, outlet, rows_of
+from tests.unit.runtime.leader_kit import leader_of
+from tests.unit.runtime.parts.channel_kit import CHANNEL, Producer, door, outlet, plan_of, rows_of
 
 SCHEMA = "user string"
 
@@ -185,3 +199,117 @@ def test_the_columns_of_a_large_file_are_found_at_its_beginning(producer: Produc
     producer.commit([pack_rows(many)])
     with pytest.raises(DefinitionError, match="has no column 'user'"):
         source(producer).check()
+
+
+class Damaged:
+    """A job reads epochs 2 and 3 of a channel between parts in its second epoch. That is planned, and epoch 3
+    of the channel is damaged and computed again for the part that reads it."""
+
+    def __init__(self, root: Path) -> None:
+        sender = Producer(LocalStorage(root / "main"), outlet(str(root / "scoring")), retain=9)
+        self.sender, self.storage = sender, LocalStorage(root / "door")
+        for rows in (b"a", b"bb", b"ccc"):
+            sender.commit([rows])
+        self.node = SourceNode(uid="in", source=source(sender), place=Place(__file__, 1))
+        self.reader = source(sender).reader([])
+        first = self.reader.next(None, 1, 0)
+        assert first is not None
+        second = self.reader.next(first.end, None, 0)
+        assert second is not None
+        open_checkpoint(self.storage, "job", 4, SystemClock(), identity="id")
+        self.chain, self.plans = Chain(self.storage), Plans(self.storage)
+        self.plan = self._planned(2, second)
+        self._planned(1, first)
+        record = CommitRecord(
+            term=1, run="run-1", first_epoch=1, last_epoch=1, attempts={"1": 1}, clock_ms=1, parallelism=1,
+            fingerprint="f", positions={"in": first.end}, published_through={},
+        )  # fmt: skip
+        assert isinstance(self.chain.commit(self.chain.load(), record), Committed)
+
+    def _planned(self, epoch: int, part: Slice) -> PlanRecord:
+        planned = PlannedSlice(start=part.start, end=part.end, rows=part.rows, detail=part.detail)
+        plan = plan_of(epoch, {"in": planned})
+        self.plans.write(plan)
+        return plan
+
+    def lose(self) -> None:
+        """The sender goes back before epoch 3, to compute it again."""
+        sender, (file,) = self.sender, self.sender.files_of(3)
+        sender.storage.put(file.extent.object, b"damaged")
+        before = sender.view
+        sender.context.recovery.compute_again(
+            before, sender.chain.view_at(2), answering(before.channels, CHANNEL, 1, (3,))
+        )
+        sender.open()
+
+    def compute_again(self) -> None:
+        self.lose()
+        self.sender.commit([b"CCC"])
+        assert self.sender.channel.lost == ()
+
+    def followed(self, *shown: Mark) -> list[int]:
+        shape = PlanShape(("in",), "f", 1)
+        marks = {f"sink-{number}": mark for number, mark in enumerate(shown)}
+        view, doors = self.chain.load(), doors_of([self.node])
+        return [found.plan.epoch for found in recorded_plans(self.chain, view, shape, marks, doors=doors)]
+
+
+def test_a_plan_whose_rows_are_computed_again_is_dropped_and_what_takes_their_place_is_read(
+    tmp_path: Path,
+) -> None:
+    job = Damaged(tmp_path)
+    assert job.followed() == [2]
+    job.lose()
+    assert job.followed() == [], "what is lost is waited for"
+    job.sender.commit([b"CCC"])
+    assert job.followed() == []
+    parts = all_of(source(job.sender).reader([]), [1, 0])
+    assert [row for part in parts for row in rows_of(job.sender.storage, part)] == [b"bb", b"CCC"]
+
+
+def test_a_plan_that_sinks_show_is_not_dropped_for_what_was_computed_again(tmp_path: Path) -> None:
+    job = Damaged(tmp_path)
+    former = job.sender.storage.get(job.sender.files_of(3)[0].extent.object)
+    named = job.sender.files_of(3)[0].extent.object
+    job.compute_again()
+    told = "epoch 2 has to be read again as it was, and the sender in .* has computed again what it read"
+    with pytest.raises(RestoreError, match=told):
+        job.followed(Mark(2))
+    job.sender.storage.put(named, former)
+    assert job.followed(Mark(2)) == [2], "the rows of then can be read"
+    assert job.followed() == [], "nothing shows them"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_leader_and_a_check_look_at_what_was_computed_again(tmp_path: Path, is_replaced: bool) -> None:
+    job, declared = Damaged(tmp_path), hf.Job("door")
+    declared.source(job.node.source, uid="in").sink(hf.MemorySink(), uid="out")
+    graph = declared.graph()
+    code = fingerprint(graph)
+    job.plans.write(replace(job.plan, attempt=2, fingerprint=code))
+    if is_replaced:
+        job.compute_again()
+    context, view = leader_of(job.storage, declared=graph), job.chain.load()
+    context.program.tables = {}  # type: ignore[misc]
+    finding, _ = _plans(graph, job.chain, view, code, 1)
+    assert finding.what == ("replanned" if is_replaced else "followed")
+    plan = _planner_after(context, view, 1, {}).next(100, view.number)
+    assert plan is not None
+    assert plan.attempt == (3 if is_replaced else 2)
+
+
+def test_a_run_that_meets_what_was_computed_again_plans_anew(tmp_path: Path) -> None:
+    job = Damaged(tmp_path)
+    job.compute_again()
+    failure = damaged_epoch(job.plan, {"in": job.reader})
+    assert isinstance(failure, RetryableError)
+    assert "epoch 3 of channel 'in' of the sender in" in str(failure)
+
+
+def test_what_was_let_go_is_not_taken_for_computed_again(producer: Producer) -> None:
+    producer.commit([b"a"], [b"b"])
+    reader = source(producer).reader([])
+    (planned,) = all_of(reader)
+    for n in range(5):
+        producer.commit([b"%d" % n])
+    assert reader.replaced(planned) is None

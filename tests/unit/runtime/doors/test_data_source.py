@@ -161,6 +161,26 @@ def test_a_query_that_has_read_an_epoch_that_is_computed_again_goes_on_after_tha
         source.next([4, 0], None, 0)
 
 
+def test_a_read_stops_at_an_epoch_that_is_computed_again_and_reads_beside_it(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+
+    def epochs(**options: str) -> set[int]:
+        given = {"checkpoint": parts.main.url, "channel": PART_CHANNEL, **options}
+        return {file.epoch for file in files_of(ChannelDataSource(given).reader(COLUMNS).partitions())}
+
+    assert epochs() == {1, 2, 3}
+    parts.ask(2)
+    parts.answer(2, Chain(parts.scoring).load().number)
+    ranges: list[dict[str, str]] = [
+        {}, {"startingEpoch": "2"}, {"endingEpoch": "3"}, {"startingEpoch": "2", "endingEpoch": "2"},
+    ]  # fmt: skip
+    for asked in ranges:
+        with pytest.raises(RetryableError, match=r"epoch 2 of channel .* is damaged, and its sender"):
+            epochs(**asked)
+    assert epochs(endingEpoch="1") == {1}
+    assert epochs(startingEpoch="3") == epochs(startingEpoch="3", endingEpoch="3") == {3}
+
+
 def files_of(partitions: list[Any]) -> list[SentFile]:
     return [file for each in partitions for file in each.files]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.checkpoint.chain.barriers import begin_barrier, end_barrier
 from holdfast.checkpoint.chain.commits import Chain
 from holdfast.checkpoint.chain.shard_lines import as_committed, extended, lines_of
 from holdfast.checkpoint.chain.view import EMPTY
@@ -175,6 +176,31 @@ def test_a_barrier_is_carried_by_one_of_them(two: tuple[Member, Member]) -> None
     second.tell(barrier=7)
     assert second.work.view == first.work.view
     assert second.work.view.number == 2
+
+
+def test_no_epoch_follows_a_barrier_at_which_the_job_stops(two: tuple[Member, Member]) -> None:
+    first, second = two
+    number = begin_barrier(first.context.root, "holdfast stop", 0, 240_000, ends=True)
+    first.tell(barrier=number)
+    second.tell(barrier=number)
+    with pytest.raises(AdoptedOther, match="has ended the run"):
+        second.commit(1)
+    assert second.context.wishes.stopping.is_set()
+
+
+def test_a_set_that_was_killed_at_the_barrier_of_a_stop_goes_on_when_that_was_given_up(
+    tmp_path: Path, shown: Shown
+) -> None:
+    root, killed = LocalStorage(tmp_path), Member(tmp_path, 1, shown)
+    killed.commit(1)
+    number = begin_barrier(root, "holdfast stop", 0, 240_000, ends=True)
+    killed.tell(barrier=number)
+    end_barrier(root, number, "aborted", 1, reason="interrupted")
+    again = Member(tmp_path, 1, shown)
+    assert again.context.run == killed.context.run
+    again.commit(2)
+    assert again.work.view.last_epoch == 2
+    assert not again.context.wishes.stopping.is_set()
 
 
 def test_an_epoch_that_another_committed_before_our_news_is_compared_and_not_committed_again(

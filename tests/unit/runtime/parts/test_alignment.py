@@ -16,20 +16,22 @@ from holdfast.checkpoint.chain.barriers import (
     ending_of_barrier,
 )
 from holdfast.checkpoint.chain.channels import Channel
+from holdfast.checkpoint.chain.terms import claim
 from holdfast.checkpoint.chain.view import EMPTY, CheckpointView
 from holdfast.checkpoint.store import names
 from holdfast.checkpoint.store.records import BarrierPlace, Json
-from holdfast.errors import StorageError
+from holdfast.errors import StorageError, StorageRefused
 from holdfast.runtime.parts import alignment as alignment_module
 from holdfast.runtime.parts.alignment import Alignment
 from holdfast.runtime.parts.channel_source import ChannelReader
 from holdfast.runtime.parts.coordinator import Coordinator
 from holdfast.runtime.parts.edges import Edges
 from holdfast.runtime.parts.outlets import Outlets
+from holdfast.runtime.settings import check_settings
 from holdfast.storage.contract import Entry, Storage
 from holdfast.storage.local_directory import LocalStorage
 from holdfast.testing.clocks import ManualClock
-from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, outlet
+from tests.unit.runtime.parts.channel_kit import CHANNEL, COLUMNS, Producer, lead, outlet
 
 
 class Part:
@@ -204,6 +206,35 @@ def test_a_job_whose_stop_has_died_goes_on_when_its_time_is_over(tmp_path: Path)
     assert (ended.outcome, ended.reason) == ("aborted", "it was left behind by holdfast stop")
 
 
+def test_a_part_that_is_started_again_goes_on_though_the_clock_of_the_stop_was_ahead(tmp_path: Path) -> None:
+    """By the clocks of its own nodes, since it was first started again."""
+    root, clock = LocalStorage(tmp_path / "root"), ManualClock()
+    part = Producer(LocalStorage(tmp_path / "part"), outlet(str(tmp_path / "reader")))
+    lead(part.storage)
+    begin_barrier(root, "holdfast stop", clock.now_ms() + 7_200_000, 10_000, ends=True)
+    part.commit([b"a"])
+    carry(part, 1)
+
+    def is_last() -> int:
+        claim(part.storage, "again", "host", 1, clock.now_ms())
+        context = part.context
+        context.root, context.clock, context.settings = root, clock, check_settings(part.storage.url, {})
+        context.program = SimpleNamespace(graph=SimpleNamespace(name="main", whole=None))
+        edges = Edges(context, part.view, Outlets((), clock), {})
+        assert edges.barrier({}, 9) == 0
+        return edges.last_barrier
+
+    clock.advance(timedelta(hours=1))
+    assert is_last() == 1, "it has just been started"
+    clock.advance(timedelta(seconds=9))
+    assert is_last() == 1
+    clock.advance(timedelta(seconds=1))
+    assert is_last() == 0
+    ended = ending_of_barrier(root, 1)
+    assert ended is not None
+    assert ended.reason == "it was left behind by holdfast stop"
+
+
 def test_a_part_has_no_room_before_it_knows_whether_the_job_stops_where_it_is(tmp_path: Path) -> None:
     class Away(LocalStorage):
         away = True
@@ -216,13 +247,41 @@ def test_a_part_has_no_room_before_it_knows_whether_the_job_stops_where_it_is(tm
     root, clock = Away(tmp_path), ManualClock()
     begin_barrier(LocalStorage(tmp_path), "holdfast stop", 0, 10_000, ends=True)
     alignment = takes_over(root, clock)
-    edges: Any = SimpleNamespace(_alignment=alignment, _outlets=SimpleNamespace(nodes=()))
+    said: list[str] = []
+    edges: Any = SimpleNamespace(
+        _alignment=alignment, _outlets=SimpleNamespace(nodes=()), _coordinator=None, _says_unseen=False,
+        _monitor=SimpleNamespace(say=said.append),
+    )  # fmt: skip
+    assert (Edges.barrier(edges, {}, 3), Edges.barrier(edges, {}, 3)) == (0, 0)
+    assert len(said) == 1, "it is said once"
+    assert said[0].startswith("WAITING for the storage of the whole job: injected")
     assert (Edges.room(edges, {}, 3), alignment.last) == (0.0, 0)
     root.away = False
-    alignment.next({}, 3)
+    assert Edges.barrier(edges, {}, 3) == 0
     assert (Edges.room(edges, {}, 3), alignment.last) == (1.0, 1)
     edges._alignment = Alignment(None, EMPTY, {}, clock, waits=True, keeps=0)
     assert Edges.room(edges, {}, 3) == 1.0, "a job without parts has no barriers"
+
+
+def test_storage_that_refuses_the_barriers_of_the_job_fails_the_part(tmp_path: Path) -> None:
+    class Refusing(LocalStorage):
+        refuses = True
+
+        def list(self, prefix: str) -> list[Entry]:
+            if self.refuses and prefix.startswith("barriers"):
+                raise StorageRefused(f"cannot list {self.url}/{prefix}: 403; check the credentials")
+            return super().list(prefix)
+
+    root, clock = Refusing(tmp_path), ManualClock()
+    with pytest.raises(StorageRefused, match=f"403.*list, read and write below barriers/ in {root.url}"):
+        takes_over(root, clock)
+    root.refuses = False
+    begun = Alignment(root, EMPTY, {}, clock, waits=True, keeps=0)
+    assert begun.next({}, 0) == 0
+    root.refuses = True
+    clock.advance(timedelta(seconds=LIST_SECONDS))
+    with pytest.raises(StorageRefused):
+        begun.next({}, 0)
 
 
 def test_a_barrier_that_a_channel_shows_first_is_waited_at_though_its_beginning_was_not_seen(
