@@ -100,7 +100,7 @@ class EpochLoop:
             # Nothing refuses the run from here on, so sinks may be marked as this job's.
             self._publishing.begin()
             self._prepare(in_force, view)
-            self._edges = Edges(context, view, self._outlets, self._planner.readers)
+            self._edges = Edges(context, view, self._outlets, self._planner.readers, self.replayed_through)
             opened.pop_all()
         self._admission = Admission.first(
             EPOCH_TARGET_SECONDS, settings.target_latency, settings.max_rows_per_epoch

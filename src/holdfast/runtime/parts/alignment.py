@@ -53,9 +53,11 @@ class Alignment:
         waits: bool,
         keeps: int,
         part: str = "",
+        replayed_through: int = 0,
     ) -> None:
         """`waits`: nothing is read behind a barrier before all inputs show it. `keeps`: so many complete
-        barriers can be gone back to. `part`: as they name this one."""
+        barriers can be gone back to. `part`: as they name this one. `replayed_through`: up to this epoch what
+        sinks or other parts may know is read again as it was."""
         self._clock, self._waits, self._keeps = clock, waits, keeps
         self._newest = NewestBarrier(root, clock) if root is not None else None
         self._part = part
@@ -64,7 +66,8 @@ class Alignment:
         self._inputs = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         self._carried = max((place.number for place in view.barriers), default=0)
         sent = [channel.through for channel in view.channels.values()]
-        self._sent_through = max([*sent, view.whole_after])
+        self._falls_from = max([*sent, view.whole_after, replayed_through])
+        """The first epoch after which a barrier may fall."""
         self._standing = Standing(0, False)
         self._looked: float | None = None
         self.has_looked = root is None
@@ -85,9 +88,10 @@ class Alignment:
         wanted = self._standing.number
         if not self._standing.under_way or wanted <= self._carried:
             return 0
-        if epoch < self._sent_through:
-            # After a rewind: a part that has read on in a channel would never come to a barrier here; and
-            # what state is in the making cannot be gone back to.
+        if epoch < self._falls_from:
+            # After a rewind: a part that has read on in a channel would never come to a barrier here; a job
+            # that begins with its savepoint would show other rows under the numbers of epochs that sinks
+            # show, or show those again; and what state is in the making cannot be gone back to.
             return 0
         shown = [
             reader.shows(wanted, positions[uid], exactly=self._waits) for uid, reader in self._inputs.items()

@@ -30,7 +30,9 @@ class Edges:
         view: CheckpointView,
         outlets: Outlets,
         readers: Mapping[str, SourceReader],
+        replayed_through: int,
     ) -> None:
+        """`replayed_through`: up to this epoch what sinks or other parts may know is read again as it was."""
         settings, graph = context.settings, context.program.graph
         self._outlets, self._monitor = outlets, context.monitor
         self._alignment = Alignment(
@@ -38,6 +40,7 @@ class Edges:
             waits=settings.guarantee is Guarantee.EXACTLY_ONCE,
             keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
             part=graph.name if graph.whole is None else graph.name.removeprefix(f"{graph.whole.name}."),
+            replayed_through=replayed_through,
         )  # fmt: skip
         self._coordinator = coordinator_of(context)
         self._inlets = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
