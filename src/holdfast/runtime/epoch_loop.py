@@ -303,6 +303,7 @@ class EpochLoop:
                     return
         if last := self._edges.last_barrier:
             self._context.monitor.say(f"ENDING at barrier {last}: the job stops with a savepoint")
+            self._context.wishes.job_stops.set()
             self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:

@@ -116,7 +116,7 @@ def test_a_leader_ends_where_one_before_it_has_carried_the_barrier_that_stops_th
     context = SimpleNamespace(wishes=wishes, monitor=SimpleNamespace(say=said.append))
     loop: Any = SimpleNamespace(_edges=edges, _planner=planner, _context=context)
     EpochLoop._meet_barrier(loop)
-    assert wishes.stopping.is_set() is bool(last)
+    assert (wishes.stopping.is_set(), wishes.job_stops.is_set()) == (bool(last), bool(last))
     assert said == ["ENDING at barrier 7: the job stops with a savepoint"][: bool(last)]
 
 
