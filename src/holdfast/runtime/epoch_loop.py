@@ -290,13 +290,14 @@ class EpochLoop:
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room. End
-        where the job stops at one that is carried, by this leader or one before it."""
+        where the job stops at one that is carried, by this leader or one before it: once that is committed,
+        for a run that is told to stop tries nothing again."""
         barrier = self._edges.barrier(self._planner.positions, self._planner.epoch)
         if barrier:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)
             self._barrier = self._context.clock.monotonic()
-            if self._context.replica is not None:
+            if self._context.replica is not None or self._edges.last_barrier:
                 self._committer.check(allowed=0)
                 if not any(place.number == barrier for place in self.view.barriers):
                     self._edges.missed(barrier)
