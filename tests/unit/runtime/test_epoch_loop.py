@@ -137,7 +137,7 @@ class CarriesLater:
 
 
 def stopping_at(barrier: int, committer: Any, carried: int) -> tuple[Any, list[int]]:
-    """A loop that comes to the barrier at which the job stops; and which barriers it was told it has missed."""
+    """A loop that comes to the barrier at which the job stops; and which it was told that it has missed."""
     missed: list[int] = []
     edges = SimpleNamespace(
         barrier=lambda positions, epoch: barrier, last_barrier=barrier, missed=missed.append

@@ -62,7 +62,7 @@ class Edges:
         return barrier
 
     def missed(self, barrier: int) -> None:
-        """The commit that was to carry a barrier does not: another member of the set wrote it, or there was none."""
+        """The commit that was to carry a barrier does not: another member of the set wrote it, or nobody."""
         self._alignment.carry(barrier - 1)
 
     @property
