@@ -20,6 +20,7 @@ from holdfast.nodes import seat_allocation
 from holdfast.nodes.zookeeper_server import ZooKeeperServer
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.parts.part_jobs import PartJob
+from holdfast.runtime.progress import Listener, Progress
 from holdfast.storage.urls import open_storage
 from tests.services.harness import DEADLINE_SECONDS, Running, wait_until
 
@@ -54,8 +55,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, PartRun]:
     """The newest run of each part."""
     found: dict[str, PartRun] = {}
 
-    def start_as(part: PartJob, wishes: Wishes, *more: Any) -> PartRun:
+    def start_as(
+        part: PartJob, wishes: Wishes, checkpoint: str, spark: Any, note: Listener, *more: Any
+    ) -> PartRun:
         found[part.part] = PartRun(wishes)
+        note(Progress(job=part.part, term=1))
         return found[part.part]
 
     monkeypatch.setattr(PartJob, "start_as", start_as)
@@ -161,6 +165,35 @@ def test_a_failed_part_leaves_the_others_of_a_job_without_end_alone(
     assert runs["last"].running, a.story()
     b.leave()
     a.leave()
+
+
+@pytest.mark.parametrize("how", ["another node joins", "its node ends"])
+def test_a_part_that_ends_because_the_job_stops_is_taken_on_by_no_node(
+    start: Start, runs: dict[str, PartRun], tmp_path: Path, server: ZooKeeperServer, cluster: str, how: str
+) -> None:
+    """A node joins, or ends, while sinks show what came before the barrier at which the job stops."""
+    a = start("a", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: len(runs) == 3, "all parts to run", a.story)
+    first = dict(runs)
+    for run in first.values():
+        run.wishes.job_stops.set()
+    b = start("b", chain_of_three(tmp_path / "out"))
+    wait_until(lambda: b.told("is in cluster"), "the other to be there", b.story)
+    if how == "its node ends":
+        a.leave()
+    wait_until(lambda: any(run.wishes.leaving.is_set() for run in first.values()), "one to be given", a.story)
+
+    def seen_to() -> bool:
+        with visit(ZooKeeperSettings(hosts=server.hosts), cluster, SystemClock()) as visited:
+            seats = cluster_standing(visited, SystemClock())["seats"]
+        over = {seat["job"] for seat in seats if seat["over"] is not None}
+        given = {part for part, run in first.items() if run.wishes.leaving.is_set()}
+        return all(f"three.{part}" in over or runs[part] is not first[part] for part in given)
+
+    wait_until(seen_to, "what was given to be over, or to be taken", b.story)
+    assert runs == first, b.story()
+    for run in first.values():
+        run.over.set()
 
 
 def test_the_seats_of_parts_are_shared_by_the_nodes_and_shown(

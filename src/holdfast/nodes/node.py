@@ -181,7 +181,7 @@ class Node:
         failure, job = run.failure, seat.job.name
         left_to_others = isinstance(failure, RetryableError) or is_replaced(failure)
         # The job has ended as well when it was told to, and only a sink has not shown all.
-        if (failure is None or isinstance(failure, Unpublished)) and not run.asked_to_end:
+        if (failure is None or isinstance(failure, Unpublished)) and not run.is_handed_on:
             if failure is not None:
                 self._say(f"{job}: {failure}")
             self._keeper.end(job, "finished" if self._run_settings.until == Until.EXHAUSTED else "stopped")
@@ -210,7 +210,7 @@ class Node:
             self._say(f"{job}: the run ended in good order")
         self._keeper.feed(seat, RunEnded())
         seat.forget_run()
-        standing_by = (run.asked_to_end or left_to_others) and not seat.job.left_to_others
+        standing_by = (run.is_handed_on or left_to_others) and not seat.job.left_to_others
         if standing_by and not self._leaving.is_set():
             seat.stand_by()
         self._dirty = True

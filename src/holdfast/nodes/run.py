@@ -111,7 +111,7 @@ class Run:
         self._takeover = Takeover(context.clock.monotonic(), before)
         self._told = False
         self.failure: BaseException | None = None
-        self.asked_to_end = False
+        self._asked_to_end = False
         self._thread = threading.Thread(target=self._lead, name="holdfast-run", daemon=True)
         self._thread.start()
 
@@ -128,15 +128,21 @@ class Run:
         """The newest; None: it has not come so far."""
         return self._takeover.last
 
+    @property
+    def is_handed_on(self) -> bool:
+        """Whether it was told to end for another node to go on. Not where the job had stopped meanwhile, with
+        the seat still ours: nobody goes on then."""
+        return self._asked_to_end and not (self._wishes.job_stops.is_set() and not self.permit.is_revoked)
+
     def finish(self) -> None:
         """End after the epoch in hand is committed."""
-        self.asked_to_end = True
+        self._asked_to_end = True
         self._wishes.leaving.set()
         self._wishes.stopping.set()
 
     def revoke(self, why: str) -> None:
         """End now: nothing more may be committed."""
-        self.asked_to_end = True
+        self._asked_to_end = True
         self._wishes.leaving.set()
         self.permit.revoke(why)
         self._wishes.stopping.set()

@@ -101,7 +101,7 @@ class EpochLoop:
             # Nothing refuses the run from here on, so sinks may be marked as this job's.
             self._publishing.begin()
             self._prepare(in_force, view)
-            self._edges = Edges(context, view, self._outlets, self._planner.readers)
+            self._edges = Edges(context, view, self._outlets, self._planner.readers, self.replayed_through)
             opened.pop_all()
         self._admission = Admission.first(
             EPOCH_TARGET_SECONDS, settings.target_latency, settings.max_rows_per_epoch
@@ -292,19 +292,21 @@ class EpochLoop:
 
     def _meet_barrier(self) -> None:
         """Carry the barrier of the whole job that falls here, if one does: it needs no epoch and no room. End
-        where the job stops at one that is carried, by this leader or one before it."""
+        where the job stops at one that is carried, by this leader or one before it: once that is committed,
+        for a run that is told to stop tries nothing again."""
         barrier = self._edges.barrier(self._planner.positions, self._planner.epoch)
         if barrier:
             pending, self._pending = self._pending, []
             self._committer.submit(pending, barrier)
             self._barrier = self._context.clock.monotonic()
-            if self._context.replica is not None:
+            if self._context.replica is not None or self._edges.last_barrier:
                 self._committer.check(allowed=0)
                 if not any(place.number == barrier for place in self.view.barriers):
                     self._edges.missed(barrier)
                     return
         if last := self._edges.last_barrier:
             self._context.monitor.say(f"ENDING at barrier {last}: the job stops with a savepoint")
+            self._context.wishes.job_stops.set()
             self._context.wishes.stopping.set()
 
     def _has_read_all(self, ending: Ending) -> bool:

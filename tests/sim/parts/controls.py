@@ -75,8 +75,12 @@ def _unaligned(*given: Any, **named: Any) -> Alignment:
 
 def _at_once(*given: Any, **named: Any) -> Alignment:
     made = Alignment(*given, **named)
-    made._sent_through = 0
+    made._falls_from = 0
     return made
+
+
+def _whatever_sinks_show(*given: Any, **named: Any) -> Alignment:
+    return Alignment(*given, **{**named, "replayed_through": 0})
 
 
 class _OfThisLeader(Alignment):
@@ -223,6 +227,9 @@ CONTROLS: dict[str, Control] = {
     "no-holding-at-a-barrier": Control("no consistent cut", instead=((edges, "Alignment", _unaligned),)),
     "barrier-where-a-part-computes-again": Control(
         "never comes to it", instead=((edges, "Alignment", _at_once),), season="rewinds"
+    ),
+    "barrier-before-what-sinks-show": Control(
+        "its sink shows", instead=((edges, "Alignment", _whatever_sinks_show),), season="stops"
     ),
     "commits-of-barriers-given-up": Control(
         "of the whole job is in commit", instead=((Alignment, "keep_from", lambda self, view: None),)

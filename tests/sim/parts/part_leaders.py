@@ -205,7 +205,7 @@ class PartLead:
         self.replayed_through = replayed_through(checkpoint.chain, view, shown)
         self.world.seen["plan of another followed"] += len(recorded)
         self._planner = Planner(context, view, shape, recorded, no_tables())
-        self._edges = Edges(context, view, self._outlets, self._planner.readers)
+        self._edges = Edges(context, view, self._outlets, self._planner.readers, self.replayed_through)
         if self.job.interval:
             self._edges._coordinator = self._coordinator()
         self.operator = self._operator(view)

@@ -70,6 +70,7 @@ JOINED = Shape(
     {"A": (SOURCE,), "B": (SOURCE,), "D": ("left", "right", SOURCE)},
     {"left": Link("A", "D"), "right": Link("B", "D", group=2)},
 )
+APART = Shape({"A": (SOURCE,), "B": ("ab",), "C": (SOURCE,)}, {"ab": Link("A", "B")})
 WINDOWS = Shape(
     {"A": (SOURCE,), "U": ("au",), "C": ("uc",)},
     {"au": Link("A", "U"), "uc": Link("U", "C", group=5)},
@@ -80,5 +81,5 @@ WINDOWS_LAST = Shape(
     {"ab": Link("A", "B"), "bu": Link("B", "U"), "au": Link("A", "U", group=2)},
     windows={"U": 7},
 )
-SHAPES = {"pair": PAIR, "chain": CHAIN, "diamond": DIAMOND, "joined": JOINED}
+SHAPES = {"pair": PAIR, "chain": CHAIN, "diamond": DIAMOND, "joined": JOINED, "apart": APART}
 WINDOWED = {"windows": WINDOWS, "windows-last": WINDOWS_LAST}

@@ -121,11 +121,29 @@ def test_a_seat_that_is_handed_over_is_given_back_after_the_run(seat: JobSeat) -
     assert seat.feed(Give("hand-over to b")) is None
     run = ended(seat)
     assert run.failure is None
-    assert run.asked_to_end
+    assert run.is_handed_on
     assert seat.feed(RunEnded()) == "hand-over to b"
     seat.forget_run()
     assert not seat.holds
     assert not seat.job.running
+
+
+class StoppingJob(IdleJob):
+    """The job stops at a barrier that the run has carried; sinks keep it from its end for a while."""
+
+    def start_as(self, wishes: Any, *args: Any, **more: Any) -> Any:
+        wishes.job_stops.set()
+        return super().start_as(wishes)
+
+
+@pytest.mark.parametrize(("event", "goes_on"), [(Give("hand-over to b"), False), (Lost("silence"), True)])
+def test_nobody_goes_on_with_a_part_that_ends_because_the_job_stops_unless_its_seat_was_lost(
+    seat_of: Callable[[IdleJob], JobSeat], event: Any, goes_on: bool
+) -> None:
+    """Who has the seat by then decides what becomes of the part."""
+    seat = seat_of(StoppingJob("counts"))
+    seat.feed(event)
+    assert ended(seat).is_handed_on is goes_on
 
 
 def test_a_seat_whose_run_only_starts_is_given_back_before_it_ends(

@@ -56,11 +56,11 @@ class Keeper:
         raise DefinitionError("job 'counts' is not as node other leads it")
 
 
-def end(node: Node, failure: HoldfastError, asked_to_end: bool = True) -> None:
-    """`asked_to_end`: by the node; else a person has stopped the job."""
+def end(node: Node, failure: HoldfastError | None, is_handed_on: bool = True) -> None:
+    """`is_handed_on`: the node has told it to end; else a person has stopped the job."""
     (job,) = node.jobs.values()
     seat: Any = SimpleNamespace(job=job, forget_run=lambda: None, stand_by=lambda: None)
-    run: Any = SimpleNamespace(failure=failure, asked_to_end=asked_to_end)
+    run: Any = SimpleNamespace(failure=failure, is_handed_on=is_handed_on)
     node._ended(seat, run)
 
 
@@ -88,7 +88,7 @@ def test_a_node_that_can_do_no_more_was_not_told_to_end(node: Node) -> None:
 def test_a_job_that_was_stopped_with_epochs_unpublished_is_over_and_not_taken_on_elsewhere(
     node: Node,
 ) -> None:
-    end(node, Unpublished({"out": 3}), asked_to_end=False)
+    end(node, Unpublished({"out": 3}), is_handed_on=False)
     keeper = cast(Any, node._keeper)
     assert (keeper.over, keeper.left, node._failure) == (["counts stopped"], [], None)
 
@@ -99,12 +99,21 @@ def test_a_seat_that_is_handed_over_with_epochs_unpublished_is_left_to_who_shows
     assert (keeper.over, keeper.left, node._failure) == ([], ["counts"], None)
 
 
-@pytest.mark.parametrize("asked_to_end", [False, True])
+@pytest.mark.parametrize("is_handed_on", [False, True])
+def test_a_run_that_ended_in_good_order_ends_the_job_unless_another_node_is_to_go_on(
+    node: Node, is_handed_on: bool
+) -> None:
+    end(node, None, is_handed_on)
+    keeper = cast(Any, node._keeper)
+    assert keeper.over == ([] if is_handed_on else ["counts stopped"])
+
+
+@pytest.mark.parametrize("is_handed_on", [False, True])
 def test_a_job_that_has_come_to_its_end_with_a_sink_that_refuses_is_over_and_has_not_failed(
-    node: Node, asked_to_end: bool
+    node: Node, is_handed_on: bool
 ) -> None:
     """Other parts of it come to their end, too; the node ends with the refusal."""
-    end(node, SinkRefused("sink 'out' refuses"), asked_to_end)
+    end(node, SinkRefused("sink 'out' refuses"), is_handed_on)
     keeper = cast(Any, node._keeper)
     assert (keeper.over, keeper.left) == (["counts finished sink 'out' refuses"], [])
     assert isinstance(node._failure, SinkRefused)

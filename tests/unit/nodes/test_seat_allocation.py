@@ -162,7 +162,7 @@ def fail(here: Here, job: str) -> Any:
         _failure=None, _seats=here.seats,
     )  # fmt: skip
     failure = UserCodeError("count", 3, "1", "(1,)", "it broke")
-    run: Any = SimpleNamespace(failure=failure, asked_to_end=False, progress=None)
+    run: Any = SimpleNamespace(failure=failure, is_handed_on=False, progress=None)
     here.seats[job].run = run
     Node._ended(node, here.seats[job], run)
     return node

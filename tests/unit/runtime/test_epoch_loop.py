@@ -13,15 +13,16 @@ from msgspec.structs import replace as replace_record
 
 from holdfast.checkpoint.chain.commits import Committed
 from holdfast.checkpoint.chain.view import CheckpointView
-from holdfast.checkpoint.store.records import CommitRecord, NextDue
+from holdfast.checkpoint.store.records import BarrierPlace, CommitRecord, NextDue
 from holdfast.connectors.contract import Mark
-from holdfast.errors import DefinitionError, RestoreError
+from holdfast.errors import DefinitionError, RestoreError, StorageError
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.epoch_loop import Ending, EpochLoop, _lines_of, _refuse_gone_on
-from holdfast.runtime.leader_context import LeaderContext
+from holdfast.runtime.leader_context import AdoptedOther, LeaderContext
 from holdfast.runtime.settings import Until
 from holdfast.state.contract import Version
 from holdfast.storage.local_directory import LocalStorage
+from holdfast.testing.clocks import ManualClock
 from tests.unit.inspect.stored import MadeCheckpoint
 from tests.unit.runtime.leader_kit import leader_of
 
@@ -116,8 +117,61 @@ def test_a_leader_ends_where_one_before_it_has_carried_the_barrier_that_stops_th
     context = SimpleNamespace(wishes=wishes, monitor=SimpleNamespace(say=said.append))
     loop: Any = SimpleNamespace(_edges=edges, _planner=planner, _context=context)
     EpochLoop._meet_barrier(loop)
-    assert wishes.stopping.is_set() is bool(last)
+    assert (wishes.stopping.is_set(), wishes.job_stops.is_set()) == (bool(last), bool(last))
     assert said == ["ENDING at barrier 7: the job stops with a savepoint"][: bool(last)]
+
+
+class CarriesLater:
+    """Commits that fail are told of when they are waited for."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure, self.carried = failure, 0
+
+    def submit(self, outcomes: list[Any], barrier: int) -> None:
+        self.carried = barrier
+
+    def check(self, allowed: int) -> None:
+        assert not allowed
+        if self.failure is not None:
+            raise self.failure
+
+
+def stopping_at(barrier: int, committer: Any, carried: int) -> tuple[Any, list[int]]:
+    """A loop that comes to the barrier at which the job stops; and which it was told that it has missed."""
+    missed: list[int] = []
+    edges = SimpleNamespace(
+        barrier=lambda positions, epoch: barrier, last_barrier=barrier, missed=missed.append
+    )
+    context = SimpleNamespace(
+        wishes=Wishes(), monitor=SimpleNamespace(say=lambda text: None), clock=ManualClock(), replica=None
+    )
+    view = CheckpointView(number=4, barriers=(BarrierPlace(number=carried, commit=4, epoch=3),))
+    loop: Any = SimpleNamespace(
+        _edges=edges, _planner=SimpleNamespace(positions={}, epoch=3), _context=context, _pending=[],
+        _committer=committer, view=view,
+    )  # fmt: skip
+    return loop, missed
+
+
+@pytest.mark.parametrize("failure", [StorageError("away; try again"), AdoptedOther("commit 4 came first")])
+def test_a_run_that_fails_to_commit_the_barrier_where_the_job_stops_is_tried_again(
+    failure: Exception,
+) -> None:
+    """One that is told to stop is not."""
+    loop, _ = stopping_at(7, CarriesLater(failure), carried=6)
+    with pytest.raises(type(failure)):
+        EpochLoop._meet_barrier(loop)
+    assert not loop._context.wishes.stopping.is_set()
+
+
+@pytest.mark.parametrize("carried", [6, 7])
+def test_a_run_ends_where_the_job_stops_once_the_barrier_is_committed_and_carries_it_again_else(
+    carried: int,
+) -> None:
+    loop, missed = stopping_at(7, CarriesLater(None), carried)
+    EpochLoop._meet_barrier(loop)
+    assert loop._context.wishes.stopping.is_set() is (carried == 7)
+    assert missed == ([] if carried == 7 else [7])
 
 
 def test_what_is_kept_for_barriers_is_known_before_the_first_commit() -> None:

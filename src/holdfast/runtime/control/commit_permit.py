@@ -59,6 +59,11 @@ class Permit:
             self._why = self._why or why
             self._changed.notify_all()
 
+    @property
+    def is_revoked(self) -> bool:
+        """Whether no commit begins any more."""
+        return self._why is not None
+
     def refuse_if_revoked(self) -> None:
         """SeatLost: it was revoked."""
         if self._why is not None:

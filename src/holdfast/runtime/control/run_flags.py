@@ -26,6 +26,9 @@ class Wishes:
         """End after the epoch in hand is committed."""
         self.leaving = threading.Event()
         """Of a member of a set of replicas: end, and leave the run to the others."""
+        self.job_stops = threading.Event()
+        """The job stops at a barrier that is carried here: whatever else this run is told, nobody is to go on
+        with its part."""
         self.draining = threading.Event()
         """End when what the sources have at hand now is read."""
         self.ends: dict[str, Json] = {}

@@ -54,10 +54,12 @@ class Alignment:
         keeps: int,
         part: str = "",
         begun_again_ms: Callable[[int], int | None] = lambda barrier: None,
+        replayed_through: int = 0,
     ) -> None:
         """`waits`: nothing is read behind a barrier before all inputs show it. `keeps`: so many complete
         barriers can be gone back to. `part`: as they name this one. `begun_again_ms`: when the first leader
-        began after the one that carried a barrier; None: not known."""
+        began after the one that carried a barrier; None: not known. `replayed_through`: up to this epoch what
+        sinks or other parts may know is read again as it was."""
         self._begun_again_ms = begun_again_ms
         self._clock, self._waits, self._keeps = clock, waits, keeps
         self._newest = NewestBarrier(root, clock) if root is not None else None
@@ -67,7 +69,8 @@ class Alignment:
         self._inputs = {uid: each for uid, each in readers.items() if isinstance(each, ChannelReader)}
         self._carried = max((place.number for place in view.barriers), default=0)
         sent = [channel.through for channel in view.channels.values()]
-        self._sent_through = max([*sent, view.whole_after])
+        self._falls_from = max([*sent, view.whole_after, replayed_through])
+        """The first epoch after which a barrier may fall."""
         self._standing = Standing(0, False)
         self._looked: float | None = None
         self.has_looked = root is None
@@ -90,9 +93,10 @@ class Alignment:
         wanted = self._standing.number
         if not self._standing.under_way or wanted <= self._carried:
             return 0
-        if epoch < self._sent_through:
-            # After a rewind: a part that has read on in a channel would never come to a barrier here; and
-            # what state is in the making cannot be gone back to.
+        if epoch < self._falls_from:
+            # After a rewind: a part that has read on in a channel would never come to a barrier here; a job
+            # that begins with its savepoint would show other rows under the numbers of epochs that sinks
+            # show, or show those again; and what state is in the making cannot be gone back to.
             return 0
         shown = [
             reader.shows(wanted, positions[uid], exactly=self._waits) for uid, reader in self._inputs.items()

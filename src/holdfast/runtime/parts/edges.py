@@ -35,7 +35,9 @@ class Edges:
         view: CheckpointView,
         outlets: Outlets,
         readers: Mapping[str, SourceReader],
+        replayed_through: int,
     ) -> None:
+        """`replayed_through`: up to this epoch what sinks or other parts may know is read again as it was."""
         settings, graph = context.settings, context.program.graph
         self._outlets, self._monitor = outlets, context.monitor
         self._alignment = Alignment(
@@ -44,6 +46,7 @@ class Edges:
             keeps=BARRIERS_RETAINED if settings.barrier_interval else 0,
             begun_again_ms=partial(_begun_again_ms, context.checkpoint.chain, view),
             part=graph.name if graph.whole is None else graph.name.removeprefix(f"{graph.whole.name}."),
+            replayed_through=replayed_through,
         )  # fmt: skip
         self._says_unseen = False
         self._coordinator = coordinator_of(context)
@@ -72,7 +75,7 @@ class Edges:
         return barrier
 
     def missed(self, barrier: int) -> None:
-        """The commit that was to carry a barrier does not: another member of the set wrote it."""
+        """The commit that was to carry a barrier does not: another member of the set wrote it, or nobody."""
         self._alignment.carry(barrier - 1)
 
     @property

@@ -385,6 +385,17 @@ def test_a_part_that_computes_again_what_is_in_its_channels_meets_no_barrier_bef
     assert [alignment.next({}, epoch) for epoch in (3, 4, 5)] == [0, 0, 1]
 
 
+def test_a_part_that_reads_again_what_its_sinks_show_meets_no_barrier_before_it_is_past_that(
+    tmp_path: Path,
+) -> None:
+    """Also where no channel leaves it: a savepoint has no plans, and the rows would come again with it."""
+    root = LocalStorage(tmp_path)
+    begin_barrier(root, "test", 0, 1_000)
+    view = CheckpointView(number=9, last_epoch=3)
+    alignment = Alignment(root, view, {}, ManualClock(), waits=True, keeps=0, replayed_through=5)
+    assert [alignment.next({}, epoch) for epoch in (3, 4, 5)] == [0, 0, 1]
+
+
 def test_nothing_is_given_up_before_it_is_known_which_barriers_are_complete(tmp_path: Path) -> None:
     class Failing(LocalStorage):
         fails = True
