@@ -71,11 +71,18 @@ def _find(name: str, places: tuple[str, ...]) -> str | None:
     return inside[-1] if inside else shutil.which(name)
 
 
+_given_ports = set[int]()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that is free at the moment, and was not asked for before: a server with several needs others."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given_ports:
+            _given_ports.add(port)
+            return port
 
 
 @contextmanager

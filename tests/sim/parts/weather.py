@@ -123,7 +123,7 @@ def _savepoints(chance: random.Random) -> JobWeather:
 def _stops(chance: random.Random) -> JobWeather:
     """The whole job is stopped with a savepoint again and again, while leaders die at its barriers."""
     return JobWeather(
-        shape=_shape(chance, "pair", "chain", "diamond", "joined", "apart"),
+        shape=_shape(chance, "pair", "chain", "diamond", "joined", "apart", "apart"),
         leaders=(1, 1),
         stops=8,
         interval=chance.choice((0.0, 1.0)),
@@ -136,7 +136,7 @@ def _stops(chance: random.Random) -> JobWeather:
         calm_chance=0.4,
         habits=Habits(
             retain=chance.choice((2, 4)), lives=20, epochs=60, barrier_chance=chance.choice((0.3, 0.8)),
-            rows=chance.choice((8, 20)), rewind_chance=chance.choice((0.0, 0.4)),
+            rows=chance.choice((8, 20)), rewind_chance=chance.choice((0.0, 0.7)),
         ),
     )  # fmt: skip
 

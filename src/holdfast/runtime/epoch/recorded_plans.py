@@ -96,16 +96,11 @@ def recorded_plans(
             fingerprint=shape.fingerprint,
             parallelism=shape.parallelism,
         )
-        other_tables = _other_tables(plan, shape.tables)
-        replaced = _replaced(plan, doors)
-        if replaced is not None and epoch <= replayed.through and not replaced.is_there:
-            raise replayed.refusal(
-                epoch, f"{replaced.sender} has computed again what it read of {replaced.uid!r}"
-            )
-        if other_tables and epoch <= replayed.through:
-            raise replayed.refusal(epoch, other_tables)
+        other_tables, replaced = _other_tables(plan, shape.tables), _replaced(plan, doors)
         obstacle = obstacle or other_tables
-        if epoch > replayed.through:
+        if epoch <= replayed.through:
+            replayed.refuse_other(epoch, other_tables, replaced)
+        else:
             late = plan.clock_ms < clock_ms
             # Its event time may follow from rows that the plans before it do not read, or from what a leader
             # observed of them whose epoch was not committed.
@@ -201,6 +196,14 @@ class _Replayed:
 
     def _read(self, epoch: int, attempt: int) -> PlanRecord | None:
         return _readable(lambda: self._plans.read(EpochId(epoch), PlanAttempt(attempt)), self._say)
+
+    def refuse_other(self, epoch: int, other_tables: str | None, replaced: _Replaced | None) -> None:
+        """RestoreError: a plan that has to be followed reads what is not there any more as it was."""
+        if replaced is not None and not replaced.is_there:
+            why = f"{replaced.sender} has computed again what it read of {replaced.uid!r}"
+            raise self.refusal(epoch, why)
+        if other_tables:
+            raise self.refusal(epoch, other_tables)
 
     def refusal(self, epoch: int, why: str) -> HoldfastError:
         if max(self._chain.numbers(), default=0) > self._view.number:

@@ -220,7 +220,7 @@ def test_a_part_that_is_started_again_goes_on_though_the_clock_of_the_stop_was_a
         context = part.context
         context.root, context.clock, context.settings = root, clock, check_settings(part.storage.url, {})
         context.program = SimpleNamespace(graph=SimpleNamespace(name="main", whole=None))
-        edges = Edges(context, part.view, Outlets((), clock), {})
+        edges = Edges(context, part.view, Outlets((), clock), {}, 0)
         assert edges.barrier({}, 9) == 0
         return edges.last_barrier
 
