@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.connectors.postgres.sink import PostgresSink
-from tests.services.servers import Server, postgres_server
+from tests.services.postgres_kit import db, postgres
+from tests.services.servers import Server
 from tests.unit.admin.test_sinks_asked import end
 from tests.unit.runtime.epoch.test_lane_sinks import World
 
+__all__ = ["db", "postgres"]
+
 EVERYTHING = "SELECT oid, relname FROM pg_class ORDER BY oid"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        yield connection
 
 
 def test_another_table_of_the_same_name_is_told_before_the_start(

@@ -6,7 +6,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,12 @@ import holdfast as hf
 from holdfast.cli.main import app
 from holdfast.runtime.control.run_flags import Wishes
 from holdfast.runtime.driver import Prepared
-from tests.services.servers import Server, postgres_server
+from tests.services.postgres_kit import db, postgres
+from tests.services.servers import Server
+
+__all__ = ["db", "postgres"]
 
 DEADLINE_SECONDS = 240.0
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def db(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        yield connection
 
 
 def wait_until(handle: hf.JobHandle, condition: Callable[[], bool], what: str) -> None:
